@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "launch/http_server.h"
+#include "observe/signals.h"
 #include "subcommands.h"
 
 namespace tutti::tools {
@@ -42,29 +43,37 @@ int Fail(const Status& why) {
 // Answers clients; used by the server's thread.
 class Page {
  public:
-  launch::HttpResponse Answer(const launch::HttpRequest& request) {
-    if (request.method != "GET") return {400};
+  using Text = std::shared_ptr<const std::string>;
+
+  Text Answer(const launch::HttpRequest& request) {
+    if (request.method != "GET") return Encode({400});
     const std::string path = request.path.substr(0, request.path.find('?'));
-    if (path == "/") return {200, "the metrics are at /metrics\n", "text/plain"};
-    if (path != "/metrics") return {404};
+    if (path == "/") return Encode({200, "the metrics are at /metrics\n", "text/plain"});
+    if (path != "/metrics") return Encode({404});
     const auto now = std::chrono::steady_clock::now();
-    if (text_.empty() || now - read_at_ >= kReadEvery) {
-      text_ = TextNow();
+    if (text_ == nullptr || now - read_at_ >= kReadEvery) {
+      text_ = Encode({200, TextNow(), std::string(kMetricsType)});
       read_at_ = now;
     }
-    return {200, text_, std::string(kMetricsType)};
+    return text_;
   }
 
  private:
-  std::string text_;
+  static Text Encode(const launch::HttpResponse& response) {
+    return std::make_shared<const std::string>(launch::EncodeHttpResponse(response));
+  }
+
+  Text text_;
   std::chrono::steady_clock::time_point read_at_;
 };
 
-// Serves until SIGINT, SIGTERM or SIGHUP.
+// Serves until SIGINT, SIGTERM or SIGHUP. nohup has SIGHUP ignored, and a shell SIGINT of a program
+// in the background.
 int Serve(const std::string& at) {
   sigset_t ends;
   sigemptyset(&ends);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&ends, number);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP})
+    if (!IsIgnored(number)) sigaddset(&ends, number);
   // Before threads begin, which inherit the mask.
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   const Result<SocketAddress> address = ParseSocketAddress(at);

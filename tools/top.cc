@@ -80,7 +80,7 @@ void Append(const Shown& shown, std::string& text) {
   }
 }
 
-std::string TextOf(const Jobs& earlier, const Jobs& now) {
+std::string TextOf(const Jobs& earlier, const Jobs& now, bool takes_keys) {
   std::string text;
   size_t alive = 0, ranks = 0;
   for (const JobView& job : now.all) {
@@ -95,9 +95,9 @@ std::string TextOf(const Jobs& earlier, const Jobs& now) {
   const std::time_t time = std::time(nullptr);
   std::tm local = {};
   localtime_r(&time, &local);
-  return fmt::format("tutti top - {:02}:{:02}:{:02}, {} job{}, {} rank{} here; q ends\n{}\n{}",
+  return fmt::format("tutti top - {:02}:{:02}:{:02}, {} job{}, {} rank{} here{}\n{}\n{}",
                      local.tm_hour, local.tm_min, local.tm_sec, alive, alive == 1 ? "" : "s", ranks,
-                     ranks == 1 ? "" : "s", kLinks, text);
+                     ranks == 1 ? "" : "s", takes_keys ? "; q ends" : "", kLinks, text);
 }
 
 // ---- JSON
@@ -143,7 +143,8 @@ int TopMain(const TopOptions& options) {
   if (!screen.Pause(std::min(options.delay_s, kFirstPictureS))) return 0;
   for (int picture = 1;; ++picture) {
     Jobs now = ReadJobs();
-    if (!screen.Show(options.json ? JsonOf(earlier, now) : TextOf(earlier, now)))
+    if (!screen.Show(options.json ? JsonOf(earlier, now)
+                                  : TextOf(earlier, now, screen.takes_keys())))
       return kExitFailure;
     if (picture == pictures || !screen.Pause(options.delay_s)) return 0;
     earlier = std::move(now);

@@ -32,6 +32,7 @@
 #include "topology/machine.h"
 #include "transport/shm/registry.h"
 #include "transport/shm/remote_copy.h"
+#include "watch/run_delay.h"
 #include "watch/wait_board.h"
 #include "window/window_directory.h"
 
@@ -51,6 +52,8 @@ class Process {
   WindowDirectory& windows() { return windows_; }
   WaitBoard& waits() { return waits_; }
   observe::Board& board() { return *board_; }
+  // Only for the thread of loop().
+  RunDelay& run_delay() { return run_delay_; }
   // Begins to answer clients of RAS, at the first call. Called with the first communicator, because
   // a process without communicators cannot ask other hosts.
   void StartRas(const Settings& settings);
@@ -89,6 +92,7 @@ class Process {
   std::unique_ptr<observe::Board> board_;
   // Used by the thread of loop_ only, which therefore has to end first.
   AcceptLimit unasked_roots_;
+  RunDelay run_delay_;
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<observe::PictureSignal> picture_signal_;
   std::unique_ptr<Proxy> proxy_;

@@ -44,7 +44,7 @@ class HttpServer::State {
   struct Connection {
     int fd = -1;  // of the listener
     std::string in;
-    std::string out;
+    std::shared_ptr<const std::string> out;  // null before the whole request has come
     size_t sent = 0;
   };
 
@@ -60,19 +60,21 @@ class HttpServer::State {
 
   // Returns whether the connection is finished.
   Result<bool> Advance(Connection& connection) {
-    if (connection.out.empty()) {
+    if (connection.out == nullptr) {
       std::array<std::byte, 16384> buffer;
       TUTTI_ASSIGN(const int64_t got, TryRecv(connection.fd, buffer));
       if (got == kEndOfStream) return true;
       connection.in.append(reinterpret_cast<const char*>(buffer.data()), static_cast<size_t>(got));
       const Result<std::optional<HttpRequest>> request = ParseHttpRequest(connection.in);
       if (request.ok() && !*request) return false;
-      connection.out = EncodeHttpResponse(request.ok() ? answer_(**request) : HttpResponse{400});
+      connection.out = request.ok()
+                           ? answer_(**request)
+                           : std::make_shared<const std::string>(EncodeHttpResponse({400}));
     }
-    const auto rest = std::as_bytes(std::span(connection.out)).subspan(connection.sent);
+    const auto rest = std::as_bytes(std::span(*connection.out)).subspan(connection.sent);
     TUTTI_ASSIGN(const size_t sent, TrySend(connection.fd, rest));
     connection.sent += sent;
-    if (connection.sent == connection.out.size()) return true;
+    if (connection.sent == connection.out->size()) return true;
     TUTTI_TRY(loop_.ModifyFd(connection.fd, EPOLLOUT));
     return false;
   }

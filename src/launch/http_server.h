@@ -21,13 +21,14 @@ namespace tutti::launch {
 
 class HttpServer {
  public:
-  // Bound of the connections at the same time, each with at most some 150 KiB and an answer. A
+  // Bound of the connections at the same time, each with at most some 150 KiB beside its answer. A
   // process with fewer than 1024 descriptors has a quarter of them. At the bound newcomers take the
   // place of the oldest (sys/bounded_listener.h).
   static constexpr size_t kMaxConnections = 256;
 
-  // Answers a request, on the loop's thread.
-  using Answer = std::function<HttpResponse(const HttpRequest&)>;
+  // Returns the encoded response to a request (http.h). Many connections may share a long one.
+  // Called on the loop's thread.
+  using Answer = std::function<std::shared_ptr<const std::string>(const HttpRequest&)>;
 
   // Listens at `address`; its port 0 means any. `name` is for the log ("the store of the
   // launcher").

@@ -210,7 +210,10 @@ Verdict Judgement::JudgeWaits() const {
 
 // Looks for a rank that had waited for long in the earlier reading and has gone on since.
 Verdict Judgement::JudgeMoving() const {
-  if (const SlowSnapshot* const slow = view_.slow())
+  const bool moved = std::any_of(view_.ranks.begin(), view_.ranks.end(), [&](const RankView& one) {
+    return Lives(one) && Moved(earlier_.Find(one.rank), one);
+  });
+  if (const SlowSnapshot* const slow = view_.slow(); moved && slow != nullptr)
     return {Finding::kOnlySlow, slow->ranks,
             "operations go on, but " + Describe(*slow, view_.names), 0};
   int64_t longest_ns = 0;

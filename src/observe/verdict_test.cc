@@ -225,7 +225,8 @@ TEST_F(VerdictTest, CallsARankSlowWhereOperationsGoOn) {
   EXPECT_FALSE(AnyHeldUp(earlier, view_));
 }
 
-// The board of any rank may show the slow ranks; a board that was left behind does not count.
+// The board of any rank may show the slow ranks; a board that was left behind does not count, and
+// the slow ranks of a job that stands still cost nothing.
 TEST_F(VerdictTest, NamesTheRanksThatTheLibraryFoundToBeSlow) {
   const SlowSnapshot slow = {
       .since_ns = 1, .per_collective_ns = 3'100'000, .share = 0.754, .ranks = {2}};
@@ -233,7 +234,10 @@ TEST_F(VerdictTest, NamesTheRanksThatTheLibraryFoundToBeSlow) {
   snapshot(1).slow = slow;
   EXPECT_EQ(view_.slow(), nullptr);
   rank(1).life = Life::kRunning;
-  const Verdict verdict = JudgeStill();
+  EXPECT_EQ(JudgeStill().finding, Finding::kNothingWrong);
+  const CommunicatorView earlier = view_;
+  ++snapshot(0).begun;
+  const Verdict verdict = Judge(earlier, view_, kPatienceNs);
   EXPECT_EQ(verdict.finding, Finding::kOnlySlow);
   EXPECT_THAT(verdict.culprits, ElementsAre(2));
   EXPECT_THAT(verdict.sentence, HasSubstr("rank 2 (host node, pid 102) keeps the others waiting, "

@@ -4,45 +4,20 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
-#include <fstream>
-#include <system_error>
+#include <string>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "bootstrap/wire.h"
 
 namespace tutti {
 namespace {
 
-constexpr int64_t kFewestNs = 20'000'000;
-constexpr int64_t kMostNs = 320'000'000;
-// An answer takes some microseconds of the loop's thread; asks then take at most some hundredths of
-// the thread.
+// An answer takes some microseconds of the loop's thread of rank 0; asks then take at most some
+// hundredths of the thread.
 constexpr int64_t kNsPerRank = 200'000;
 // Larger totals than a rank can have in a century come from a broken peer.
 constexpr uint64_t kMostTotal = uint64_t{1} << 62;
-// A process with more threads shows the first of them, because reading takes microseconds each.
-constexpr int kMostThreads = 64;
-
-// Returns the time for which a thread wanted a processor, the second number of its file.
-int64_t WithoutCore(const std::filesystem::path& thread) {
-  std::ifstream file(thread / "schedstat");
-  int64_t ran_ns = 0, without_core_ns = 0;
-  return file >> ran_ns >> without_core_ns ? without_core_ns : 0;
-}
-
-// Returns 0 where the kernel does not tell.
-int64_t WithoutCoreOfThisProcess() {
-  int64_t total_ns = 0;
-  int threads = 0;
-  std::error_code error;
-  for (std::filesystem::directory_iterator it("/proc/self/task", error), end;
-       !error && it != end && threads < kMostThreads; it.increment(error), ++threads)
-    total_ns += WithoutCore(it->path());
-  return total_ns;
-}
 
 // Returns whether the numbers of ranks are possible.
 bool IsSane(const observe::SlowRecord& slow, int num_ranks) {
@@ -64,10 +39,11 @@ uint64_t CountCollectives(const observe::OperationRecord& operations) {
 SlowRankFinder::SlowRankFinder(EventLoop& loop, Watch& watch, const Options& options)
     : loop_(loop),
       watch_(watch),
+      options_(options),
       rank_(options.rank),
       num_ranks_(options.num_ranks),
-      fewest_ns_(std::max(kFewestNs, options.num_ranks * kNsPerRank)),
-      interval_ns_(fewest_ns_) {
+      ask_every_ns_(std::max(kAskEveryNs, options.num_ranks * kNsPerRank)) {
+  if (rank_ == 0) answers_.resize(static_cast<size_t>(num_ranks_));
   watch_.SetPaceListener(this, loop_);
 }
 
@@ -82,21 +58,26 @@ SlowRankFinder::~SlowRankFinder() {
 void SlowRankFinder::OnWaited() {
   if (rank_ == 0) {
     if (!asking_.load(std::memory_order_relaxed) && !asking_.exchange(true))
-      loop_.Post([this] { Ask(); });
-  } else if (rank_ == 1) {
-    const int64_t now_ns = NowNs();
-    if (now_ns - told_ns_ < kFewestNs) return;
-    told_ns_ = now_ns;
-    const auto message = static_cast<std::byte>(Kind::kWaits);
-    watch_.SendPace(0, std::span(&message, 1));
+      loop_.Post([this] { Begin(); });
+    return;
   }
+  if (rank_ != 1 && rank_ != num_ranks_ / 2) return;
+  const int64_t now_ns = options_.now_ns();
+  if (now_ns < quiet_until_ns_.load(std::memory_order_relaxed)) return;
+  quiet_until_ns_.store(now_ns + ask_every_ns_, std::memory_order_relaxed);
+  if (!asked_.load(std::memory_order_relaxed) && ++told_ >= kPatience) {
+    if (told_ == kPatience) WarnOfSilence();
+    return;
+  }
+  const auto message = static_cast<std::byte>(Kind::kWaits);
+  watch_.SendPace(0, std::span(&message, 1));
 }
 
 void SlowRankFinder::OnPace(int from, std::span<const std::byte> message) {
   if (message.empty()) return;
   switch (static_cast<Kind>(message[0])) {
     case Kind::kWaits:
-      if (rank_ == 0 && !asking_.exchange(true)) Ask();
+      if (rank_ == 0 && !asking_.exchange(true)) Begin();
       return;
     case Kind::kAsk:
       return OnAsk(message);
@@ -108,12 +89,18 @@ void SlowRankFinder::OnPace(int from, std::span<const std::byte> message) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Rank 0
 
+void SlowRankFinder::Begin() {
+  if (timer_ != 0) loop_.CancelTimer(timer_);
+  asking_.store(true);
+  interval_ns_ = ask_every_ns_;
+  Ask();
+}
+
 void SlowRankFinder::Ask() {
   if (ended_ || watch_.stopped()) return;
   ++number_;
-  answers_.assign(static_cast<size_t>(num_ranks_), std::nullopt);
-  answers_[0] = Totals();
   const observe::SlowRecord slow = SlowNow();
+  told_slow_ = slow.num_ranks > 0;
   WireWriter ask;
   ask.U8(static_cast<uint8_t>(Kind::kAsk));
   ask.U64(number_);
@@ -121,6 +108,7 @@ void SlowRankFinder::Ask() {
   ask.U32(static_cast<uint32_t>(slow.cost_ppm));
   ask.U32(static_cast<uint32_t>(slow.num_ranks));
   for (const int32_t rank : slow.ranks) ask.U32(static_cast<uint32_t>(rank));
+  TakeAnswer(0, Totals());
   PassAsk(std::move(ask).Take());
   timer_ = loop_.AddTimer(interval_ns_, [this] { Look(); });
 }
@@ -129,18 +117,13 @@ void SlowRankFinder::Ask() {
 // slow. A later wait begins anew.
 void SlowRankFinder::Look() {
   timer_ = 0;
-  int64_t waited_ns = 0;
-  for (const std::optional<RankTotals>& one : answers_)
-    if (one) waited_ns += one->waited_ns;
-  const bool waited = std::exchange(waited_ns_, waited_ns) != waited_ns;
-  const int64_t most_ns = std::max(kMostNs, fewest_ns_);
-  // A round may need more than one look, where collectives take long.
-  const bool judged = std::exchange(rounds_, judge_.num_rounds()) != judge_.num_rounds();
-  interval_ns_ = judge_.suspects() && judged ? fewest_ns_ : std::min(2 * interval_ns_, most_ns);
-  const bool shown = std::exchange(told_slow_, judge_.slow() != nullptr);
-  if (waited || judge_.suspects() || judge_.slow() != nullptr || shown) return Ask();
-  interval_ns_ = fewest_ns_;
-  asking_.store(false);
+  if (number_ == kPatience) WarnOfSilence();
+  const bool waited = std::exchange(waited_, false), moved = std::exchange(moved_, false);
+  if (!waited && judge_.slow() == nullptr && !told_slow_) return asking_.store(false);
+  const bool idle = !waited && !moved;
+  asking_.store(!idle);
+  interval_ns_ = idle ? 2 * interval_ns_ : ask_every_ns_;
+  Ask();
 }
 
 void SlowRankFinder::OnTotals(int from, std::span<const std::byte> message) {
@@ -149,40 +132,73 @@ void SlowRankFinder::OnTotals(int from, std::span<const std::byte> message) {
   std::array<uint64_t, 4> values;
   for (uint64_t& value : values) value = reader.U64();
   if (reader.failed() || std::ranges::max(values) > kMostTotal) return;
-  std::optional<RankTotals>& answer = answers_[static_cast<size_t>(from)];
-  if (answer) return;
-  answer = {.now_ns = static_cast<int64_t>(values[0]),
-            .collectives = values[1],
-            .waited_ns = static_cast<int64_t>(values[2]),
-            .without_core_ns = static_cast<int64_t>(values[3])};
-  if (std::ranges::all_of(answers_, [](const auto& one) { return one.has_value(); }))
+  TakeAnswer(from, {.now_ns = static_cast<int64_t>(values[0]),
+                    .collectives = values[1],
+                    .waited_ns = static_cast<int64_t>(values[2]),
+                    .without_core_ns = static_cast<int64_t>(values[3])});
+}
+
+void SlowRankFinder::TakeAnswer(int from, const RankTotals& totals) {
+  Answer& answer = answers_[static_cast<size_t>(from)];
+  if (answer.ask == number_) return;
+  waited_ |= totals.waited_ns != answer.totals.waited_ns;
+  moved_ |= totals.collectives != answer.totals.collectives;
+  answer = {number_, totals};
+  if (std::ranges::all_of(answers_, [this](const Answer& one) { return one.ask == number_; }))
     JudgeAnswers();
 }
 
 void SlowRankFinder::JudgeAnswers() {
   std::vector<RankTotals> totals;
-  for (const std::optional<RankTotals>& one : answers_) totals.push_back(*one);
-  const SlowRankJudge::News news = judge_.Add(totals);
-  if (news != SlowRankJudge::News::kNone) SayNews(news);
+  for (const Answer& one : answers_) totals.push_back(one.totals);
+  judge_.Add(totals);
+  SayNews();
   Show(SlowNow());
 }
 
-void SlowRankFinder::SayNews(SlowRankJudge::News news) {
-  if (news == SlowRankJudge::News::kRecovered) {
+// Says that ranks are slow, and then that they have recovered.
+void SlowRankFinder::SayNews() {
+  const SlowRanks* const slow = judge_.slow();
+  if (slow == nullptr) {
+    if (said_ranks_.empty()) return;
     TUTTI_WARN("{}: {} no longer {} the other ranks waiting", watch_.label(),
-               watch_.NameAll(named_), named_.size() == 1 ? "keeps" : "keep");
-    return;
+               watch_.NameAll(said_ranks_), said_ranks_.size() == 1 ? "keeps" : "keep");
+    said_ranks_.clear();
+  } else if (!std::ranges::includes(said_ranks_, slow->ranks)) {
+    const int64_t now_ns = options_.now_ns();
+    if (said_ns_ && now_ns - *said_ns_ < kSayEveryNs) return;
+    said_ns_ = now_ns;
+    said_ranks_ = slow->ranks;
+    SaySlow(*slow);
   }
-  const SlowRanks& slow = *judge_.slow();
-  named_ = slow.ranks;
+}
+
+void SlowRankFinder::SaySlow(const SlowRanks& slow) {
+  const bool one = slow.ranks.size() == 1;
+  const std::string load =
+      slow.share_without_core
+          ? fmt::format("for {:.0f} % of the time", 100 * *slow.share_without_core)
+          : "for a time that is unknown";
   TUTTI_WARN(
       "{}: {} {} slow: in the last {} collectives the other ranks have waited {:.2f} ms for {} in "
-      "each, {:.0f} % of the time; {} wanted a processor and had none for {:.0f} % of the time. "
+      "each, {:.0f} % of the time; {} wanted a processor and had none {}. "
       "TUTTI_FIND_SLOW_RANKS=0 ends the search for slow ranks",
-      watch_.label(), watch_.NameAll(named_), named_.size() == 1 ? "is" : "are", slow.collectives,
-      static_cast<double>(slow.per_collective_ns) / 1e6,
-      named_.size() == 1 ? "this rank" : "these ranks", 100 * slow.share,
-      named_.size() == 1 ? "its process" : "their processes", 100 * slow.share_without_core);
+      watch_.label(), watch_.NameAll(slow.ranks), one ? "is" : "are", slow.collectives,
+      static_cast<double>(slow.per_collective_ns) / 1e6, one ? "this rank" : "these ranks",
+      100 * slow.share, one ? "its process" : "their processes", load);
+}
+
+// The ranks that do not search for slow ranks neither ask nor answer.
+void SlowRankFinder::WarnOfSilence() {
+  std::vector<int> silent;
+  if (rank_ != 0) silent.push_back(0);
+  for (size_t i = 0; i < answers_.size(); ++i)
+    if (answers_[i].ask == 0) silent.push_back(static_cast<int>(i));
+  if (silent.empty()) return;
+  TUTTI_WARN(
+      "{}: slow ranks are not searched for, because {} {} not take part; TUTTI_FIND_SLOW_RANKS "
+      "must be the same on all ranks",
+      watch_.label(), watch_.NameAll(silent), silent.size() == 1 ? "does" : "do");
 }
 
 observe::SlowRecord SlowRankFinder::SlowNow() const {
@@ -215,6 +231,8 @@ void SlowRankFinder::OnAsk(std::span<const std::byte> message) {
   slow.num_ranks = static_cast<int32_t>(reader.U32());
   for (int32_t& rank : slow.ranks) rank = static_cast<int32_t>(reader.U32());
   if (reader.failed() || rank_ == 0 || !IsSane(slow, num_ranks_)) return;
+  asked_.store(true, std::memory_order_relaxed);
+  quiet_until_ns_.store(options_.now_ns() + 2 * ask_every_ns_, std::memory_order_relaxed);
   PassAsk(message);
   Show(slow);
   const RankTotals totals = Totals();
@@ -230,10 +248,10 @@ void SlowRankFinder::OnAsk(std::span<const std::byte> message) {
 
 RankTotals SlowRankFinder::Totals() const {
   const observe::CommunicatorRecord& record = watch_.record();
-  return {.now_ns = NowNs(),
+  return {.now_ns = options_.now_ns(),
           .collectives = CountCollectives(record.operations),
           .waited_ns = record.waited_ns.load(std::memory_order_relaxed),
-          .without_core_ns = WithoutCoreOfThisProcess()};
+          .without_core_ns = options_.run_delay_ns()};
 }
 
 void SlowRankFinder::Show(const observe::SlowRecord& slow) {
@@ -244,7 +262,8 @@ void SlowRankFinder::Show(const observe::SlowRecord& slow) {
     return;
   }
   observe::SlowRecord now = slow;
-  now.since_ns = before ? before->since_ns : NowNs();
+  const bool same = before && before->num_ranks == slow.num_ranks && before->ranks == slow.ranks;
+  now.since_ns = same ? before->since_ns : options_.now_ns();
   shown.Store(now);
 }
 

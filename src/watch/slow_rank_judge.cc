@@ -27,16 +27,15 @@ bool IsRound(std::span<const RankTotals> before, std::span<const RankTotals> now
 
 }  // namespace
 
-SlowRankJudge::News SlowRankJudge::Add(std::span<const RankTotals> totals) {
-  if (totals.size() < 2) return News::kNone;
+void SlowRankJudge::Add(std::span<const RankTotals> totals) {
+  if (totals.size() < 2) return;
   if (base_.size() != totals.size()) base_.assign(totals.begin(), totals.end());
-  if (!IsRound(base_, totals)) return News::kNone;
+  if (!IsRound(base_, totals)) return;
   const Round round = Compare(totals);
   base_.assign(totals.begin(), totals.end());
-  ++num_rounds_;
   AddToRow(round);
-  const News found = FollowRow();
-  return found == News::kNone ? FollowRecovery(round) : found;
+  FollowRecovery(round);
+  FollowRow();
 }
 
 SlowRankJudge::Round SlowRankJudge::Compare(std::span<const RankTotals> totals) const {
@@ -49,7 +48,9 @@ SlowRankJudge::Round SlowRankJudge::Compare(std::span<const RankTotals> totals) 
       return std::clamp(static_cast<double>(now - before) / time, 0.0, 1.0);
     };
     round.shares.push_back(share(totals[i].waited_ns, base_[i].waited_ns));
-    round.without_core.push_back(share(totals[i].without_core_ns, base_[i].without_core_ns));
+    const int64_t before_ns = base_[i].without_core_ns, now_ns = totals[i].without_core_ns;
+    round.without_core.emplace_back();
+    if (before_ns > 0 && now_ns >= before_ns) round.without_core.back() = share(now_ns, before_ns);
   }
   round.median = Median(round.shares);
   return round;
@@ -61,11 +62,14 @@ void SlowRankJudge::AddToRow(const Round& round) {
   const double cost = round.median - least;
   std::vector<int> ranks;
   double without_core = 1;
+  bool knows_load = true;
   for (size_t i = 0; i < round.shares.size(); ++i) {
     if (round.shares[i] >= least + cost / 2) continue;
     ranks.push_back(static_cast<int>(i));
     // A wait that yields wants a processor all the time, and delays nobody.
-    without_core = std::min(without_core, std::max(0.0, round.without_core[i] - round.shares[i]));
+    const double mine = round.without_core[i].value_or(1) - round.shares[i];
+    without_core = std::min(without_core, std::max(0.0, mine));
+    knows_load &= round.without_core[i].has_value();
   }
   const bool few = !ranks.empty() && ranks.size() <= std::max<size_t>(1, round.shares.size() / 4);
   std::vector<int> common;
@@ -78,43 +82,38 @@ void SlowRankJudge::AddToRow(const Round& round) {
   row_.ns += round.ns;
   row_.cost_ns += cost * static_cast<double>(round.ns);
   row_.without_core_ns += without_core * static_cast<double>(round.ns);
+  row_.knows_load &= knows_load;
   row_.collectives += round.collectives;
 }
 
-bool SlowRankJudge::IsKnown(std::span<const int> ranks) const {
-  return slow_ && std::ranges::find_first_of(slow_->ranks, ranks) != slow_->ranks.end();
-}
-
 // A row that is complete gives way to the next row, which tells the cost of its own time.
-SlowRankJudge::News SlowRankJudge::FollowRow() {
-  if (row_.rounds < kRounds) return News::kNone;
+void SlowRankJudge::FollowRow() {
+  if (row_.rounds < kRounds || row_.ns < kShortestRowNs) return;
   const auto ns = static_cast<double>(row_.ns);
   const bool own = row_.cost_ns - row_.without_core_ns >= kShareOfSlow * ns;
   const bool loaded =
       row_.cost_ns >= kShareOfSlowUnderLoad * ns && row_.ns >= kShortestRowUnderLoadNs;
-  if (!own && !loaded) return News::kNone;
-  const bool known = IsKnown(row_.ranks);
+  if (!own && !loaded) return;
   slow_ = SlowRanks{.ranks = row_.ranks,
                     .share = row_.cost_ns / ns,
                     .per_collective_ns =
                         static_cast<int64_t>(row_.cost_ns / static_cast<double>(row_.collectives)),
-                    .share_without_core = row_.without_core_ns / ns,
+                    .share_without_core = {},
                     .collectives = row_.collectives};
+  if (row_.knows_load) slow_->share_without_core = row_.without_core_ns / ns;
   row_ = Row();
   good_rounds_ = 0;
-  return known ? News::kNone : News::kFound;
 }
 
-SlowRankJudge::News SlowRankJudge::FollowRecovery(const Round& round) {
-  if (!slow_) return News::kNone;
+void SlowRankJudge::FollowRecovery(const Round& round) {
+  if (!slow_) return;
   double least = 1;
   for (const int rank : slow_->ranks)
     least = std::min(least, round.shares[static_cast<size_t>(rank)]);
   good_rounds_ = round.median - least < kShareOfRecovered ? good_rounds_ + 1 : 0;
-  if (good_rounds_ < kRounds) return News::kNone;
+  if (good_rounds_ < kRounds) return;
   slow_.reset();
   good_rounds_ = 0;
-  return News::kRecovered;
 }
 
 }  // namespace tutti

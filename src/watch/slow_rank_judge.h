@@ -13,10 +13,11 @@
 //
 // A round speaks against these ranks where their cost is at least a fifth of the time. A loaded
 // machine disturbs now this rank and now that one, and therefore a rank is slow only when twelve
-// rounds in a row speak against the rank. Time for which the threads of a slow rank wanted a
-// processor and had none, outside of the rank's own waits, is the machine's. Where the cost in the
-// row is a fifth only with this time, the cost must be two fifths, and the row must last five
-// seconds, because schedulers even out such differences within seconds.
+// rounds in a row, of two and a half seconds together, speak against the rank. Time for which the
+// threads of a slow rank wanted a processor and had none, outside of the rank's own waits, is the
+// machine's. Where the cost in the row is a fifth only with this time, the cost must be two fifths,
+// and the row must last five seconds, because schedulers even out such differences within seconds.
+// Where this time is unknown, all time counts as the machine's.
 //
 // A rank that was found has recovered after twelve rounds in a row in which the rank's cost is less
 // than a tenth of the time.
@@ -53,7 +54,8 @@ struct RankTotals {
   int64_t now_ns = 0;  // a monotonic clock of the rank's own host
   uint64_t collectives = 0;
   int64_t waited_ns = 0;        // for other ranks, in collectives
-  int64_t without_core_ns = 0;  // threads of the rank's process that wanted a processor
+  // The time for which threads of the rank's process wanted a processor; 0: unknown.
+  int64_t without_core_ns = 0;
 };
 
 // What slow ranks cost the job.
@@ -61,8 +63,9 @@ struct SlowRanks {
   std::vector<int> ranks;
   double share = 0;  // of the time
   int64_t per_collective_ns = 0;
-  double share_without_core = 0;  // the time for which these ranks wanted a processor
-  uint64_t collectives = 0;       // over which this was seen
+  // The time for which these ranks wanted a processor; nothing: unknown.
+  std::optional<double> share_without_core;
+  uint64_t collectives = 0;  // over which this was seen
 };
 
 class SlowRankJudge {
@@ -77,26 +80,20 @@ class SlowRankJudge {
   static constexpr int64_t kLongRoundNs = 1'000'000'000;
   // A shorter round would show the time slices of the scheduler.
   static constexpr int64_t kShortestRoundNs = 10'000'000;
+  // A rank that is slow for a shorter time costs a job little, and nobody can look at the rank.
+  static constexpr int64_t kShortestRowNs = 2'500'000'000;
   static constexpr int64_t kShortestRowUnderLoadNs = 5'000'000'000;
 
-  enum class News { kNone, kFound, kRecovered };
-
   // Takes the totals of all ranks, by rank. Totals that make no whole round yet are kept.
-  News Add(std::span<const RankTotals> totals);
+  void Add(std::span<const RankTotals> totals);
   // Returns the slow ranks that were found and have not recovered; null: none.
   const SlowRanks* slow() const { return slow_ ? &*slow_ : nullptr; }
-  uint64_t num_rounds() const { return num_rounds_; }
-  // Returns whether the last rounds spoke against ranks that are not among the slow ranks, and the
-  // next rounds will decide. A longer row is that of a loaded machine.
-  bool suspects() const {
-    return row_.rounds > 0 && row_.rounds < 2 * kRounds && !IsKnown(row_.ranks);
-  }
 
  private:
   // The growth of the totals in a round.
   struct Round {
     std::vector<double> shares;  // the waiting shares, by rank
-    std::vector<double> without_core;
+    std::vector<std::optional<double>> without_core;  // nothing: unknown
     int64_t ns = 0;
     uint64_t collectives = 0;
     double median = 0;
@@ -108,16 +105,15 @@ class SlowRankJudge {
     int64_t ns = 0;
     double cost_ns = 0;
     double without_core_ns = 0;
+    bool knows_load = true;
     uint64_t collectives = 0;
   };
   Round Compare(std::span<const RankTotals> totals) const;
   void AddToRow(const Round& round);
-  News FollowRow();
-  News FollowRecovery(const Round& round);
-  bool IsKnown(std::span<const int> ranks) const;
+  void FollowRow();
+  void FollowRecovery(const Round& round);
 
   std::vector<RankTotals> base_;  // the totals at the begin of the round; empty before the first
-  uint64_t num_rounds_ = 0;
   Row row_;
   std::optional<SlowRanks> slow_;
   int good_rounds_ = 0;  // the row of rounds in which the slow ranks cost little

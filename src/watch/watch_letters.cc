@@ -63,7 +63,7 @@ void Watch::OnPace(int from, std::span<const std::byte> letter) const {
 }
 
 void Watch::SetPaceListener(PaceListener* listener, EventLoop& loop) {
-  pace_listener_.store(listener);
+  if (pace_listener_.exchange(listener) == nullptr) return;
   loop.RunSync([] {});  // A message that was being handled is over now.
 }
 

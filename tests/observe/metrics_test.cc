@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -90,7 +91,7 @@ TEST_F(MetricsTest, WritesTheFormatOfPrometheus) {
     EXPECT_TRUE(std::regex_match(line, line[0] == '#' ? comment : sample)) << line;
   const std::string& text = outcome.output;
   EXPECT_EQ(ValueOf(text, "tutti_jobs", "version"), 1);
-  EXPECT_EQ(ValueOf(text, "nccl_collectives_total", "rank=\"0\""), 4);
+  EXPECT_EQ(ValueOf(text, "tutti_collectives_total", "rank=\"0\""), 4);
   EXPECT_EQ(ValueOf(text, "tutti_collectives_done_total", "rank=\"0\""), 3);
   EXPECT_EQ(ValueOf(text, "tutti_collectives_behind", "rank=\"1\""), 1);
   EXPECT_EQ(ValueOf(text, "tutti_collectives_behind", "rank=\"0\""), 0);
@@ -110,7 +111,7 @@ TEST_F(MetricsTest, ReplacesTheFileOfTheTextfileCollector) {
   }
   std::ifstream stream(file);
   const std::string text(std::istreambuf_iterator<char>(stream), {});
-  EXPECT_EQ(ValueOf(text, "nccl_collectives_total", "rank=\"1\""), 3);
+  EXPECT_EQ(ValueOf(text, "tutti_collectives_total", "rank=\"1\""), 3);
   const Outcome wrong = Metrics("--once --output /no/such/folder/file");
   EXPECT_EQ(wrong.status, 1);
   EXPECT_THAT(wrong.output, HasSubstr("/no/such/folder/file"));
@@ -120,22 +121,29 @@ TEST_F(MetricsTest, ReplacesTheFileOfTheTextfileCollector) {
 // A server that runs until the end of this object.
 class Server {
  public:
-  Server()
-      : pipe_(popen("exec " TUTTI_PROGRAM " metrics --listen 127.0.0.1:0 & echo $!; wait", "r")) {
-    int pid = 0, port = 0;
-    if (pipe_ == nullptr ||
-        fscanf(pipe_, "%d serves http://127.0.0.1:%d/metrics", &pid, &port) != 2)
-      std::abort();
-    pid_ = pid;
+  Server() {
+    std::array<int, 2> ends;
+    if (pipe(ends.data()) != 0 || (pid_ = fork()) < 0) std::abort();
+    if (pid_ == 0) {
+      dup2(ends[1], STDOUT_FILENO);
+      execl(TUTTI_PROGRAM, TUTTI_PROGRAM, "metrics", "--listen", "127.0.0.1:0", nullptr);
+      _exit(127);
+    }
+    close(ends[1]);
+    FILE* const out = fdopen(ends[0], "r");
+    int port = 0;
+    if (fscanf(out, "serves http://127.0.0.1:%d/metrics", &port) != 1) std::abort();
+    fclose(out);
     port_ = static_cast<uint16_t>(port);
   }
   ~Server() {
     kill(pid_, SIGTERM);
-    pclose(pipe_);
+    waitpid(pid_, nullptr, 0);
   }
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
+  pid_t pid() const { return pid_; }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   UniqueFd Connect() const {
     Result<UniqueFd> fd = tutti::Connect(*ParseSocketAddress(address()), Limits());
@@ -158,7 +166,6 @@ class Server {
   }
 
  private:
-  FILE* const pipe_;
   pid_t pid_ = 0;
   uint16_t port_ = 0;
 };
@@ -169,7 +176,7 @@ TEST_F(MetricsTest, ServesAmongGarbageAndManyConnections) {
   const std::string answer = server.Ask(request);
   EXPECT_THAT(answer, AllOf(HasSubstr("HTTP/1.1 200 OK"),
                             HasSubstr("Content-Type: text/plain; version=0.0.4"),
-                            HasSubstr("nccl_collectives_total{")));
+                            HasSubstr("tutti_collectives_total{")));
   EXPECT_THAT(server.Ask("GET /nothing HTTP/1.1\r\n\r\n"), HasSubstr(" 404 "));
   EXPECT_THAT(server.Ask("GET / HTTP/1.1\r\n\r\n"), HasSubstr("/metrics"));
   EXPECT_THAT(server.Ask("PUT /metrics HTTP/1.1\r\nContent-Length: 1\r\n\r\nx"),
@@ -177,11 +184,23 @@ TEST_F(MetricsTest, ServesAmongGarbageAndManyConnections) {
   EXPECT_THAT(server.Ask(std::string(100'000, '\xff')), Not(HasSubstr(" 200 ")));
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 400; ++i) silent.push_back(server.Connect());
-  EXPECT_THAT(server.Ask(request), HasSubstr("nccl_collectives_total{"));
+  EXPECT_THAT(server.Ask(request), HasSubstr("tutti_collectives_total{"));
   const Outcome second = Metrics("--listen " + server.address());
   EXPECT_EQ(second.status, 1);
   EXPECT_THAT(second.output, HasSubstr(server.address()));
   EXPECT_EQ(std::ranges::count(second.output, '\n'), 1) << second.output;
+}
+
+// As under nohup, and in the background of a shell without job control.
+TEST_F(MetricsTest, LeavesSignalsAloneThatAreIgnoredAtTheStart) {
+  signal(SIGHUP, SIG_IGN);
+  signal(SIGINT, SIG_IGN);
+  const Server server;
+  signal(SIGHUP, SIG_DFL);
+  signal(SIGINT, SIG_DFL);
+  kill(server.pid(), SIGHUP);
+  kill(server.pid(), SIGINT);
+  EXPECT_THAT(server.Ask("GET /metrics HTTP/1.1\r\n\r\n"), HasSubstr(" 200 "));
 }
 
 // Every name of the dashboard is the name of a metric. Slow ranks have metrics only while ranks are

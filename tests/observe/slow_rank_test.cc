@@ -1,15 +1,12 @@
-// Ranks that are slow, not dead: the log names them, `tutti` shows them, and a healthy job that
-// others disturb is left in peace.
+// Ranks that are slow, not dead: the log names them, and `tutti` shows them.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <time.h>
 
 #include <chrono>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,12 +19,10 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr int kRanks = 4;
 constexpr int kNamed = kFirstFreeMark;
 constexpr int kSeen = kFirstFreeMark + 1;
-constexpr int kOver = kFirstFreeMark + 2;
 constexpr const char* kSlow = "slow: in the last";
 constexpr const char* kRecovered = "no longer keeps the other ranks waiting";
 
@@ -47,17 +42,6 @@ class SlowJob {
   const std::string log_;
   const Environment environment_;
 };
-
-// Works for a time of the processor's.
-void Work(int64_t ns) {
-  const auto now_ns = [] {
-    timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-  };
-  for (const int64_t until = now_ns() + ns; now_ns() < until;) {
-  }
-}
 
 // Returns whether all ranks go on: rank 0 decides for all.
 bool GoesOn(ncclComm_t comm, bool mine) {
@@ -92,10 +76,6 @@ TEST_P(SlowRankTest, IsNamedUntilItRecovers) {
     EXPECT_NCCL(ncclCommDestroy(comm));
   });
   ASSERT_TRUE(ranks.board().Await(kNamed, 1));
-  std::smatch row;
-  const std::string named = job.LogText();
-  ASSERT_TRUE(std::regex_search(named, row, std::regex("in the last ([0-9]+) collectives")));
-  EXPECT_LT(std::stoi(row[1]), 300);  // 80 of 3 ms each on an idle machine
   const std::string name = "rank " + std::to_string(culprit) + " (host ";
   const std::string pid = "pid " + std::to_string(ranks.pid(culprit)) + ")";
   EXPECT_THAT(job.LogText(), AllOf(HasSubstr(name), HasSubstr(pid + " is slow"),
@@ -118,26 +98,6 @@ TEST_P(SlowRankTest, IsNamedUntilItRecovers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, SlowRankTest, ::testing::Values(0, 2));
-
-// The ranks work as long as one another, and other processes take their processors now and then.
-TEST(HealthyJobTest, IsLeftInPeaceUnderLoad) {
-  constexpr int kBusy = 4;
-  constexpr int kCollectives = 500;
-  const SlowJob job;
-  RunRankProcesses(kRanks + kBusy, [&](int rank, Board& board) {
-    if (rank >= kRanks) {
-      while (board.Get(kOver) == 0) Work(1'000'000);
-      return;
-    }
-    ncclComm_t comm = Join(rank, kRanks, board);
-    int left = kCollectives;
-    RunUntil(
-        comm, rank, [] { Work(1'000'000); }, [&] { return --left == 0; });
-    board.Set(kOver, 1);
-    EXPECT_NCCL(ncclCommDestroy(comm));
-  });
-  EXPECT_THAT(job.LogText(), Not(HasSubstr(kSlow)));
-}
 
 }  // namespace
 }  // namespace tutti::testing

@@ -2,11 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <pty.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -71,18 +74,30 @@ TEST_F(TopTest, PrintsAnObjectForEachPicture) {
     ASSERT_EQ(json.at("jobs").size(), 1);
     const nlohmann::json& communicator = json.at("jobs").at(0).at("communicators").at(0);
     const double rate = communicator.at("collectives_per_s");
-    EXPECT_GT(rate, 0);
     // All collectives have the same length.
     EXPECT_NEAR(communicator.at("collective_bytes_per_s").get<double>(), rate * kCount * 4,
                 rate * kCount * 4 * 1e-6);
-    EXPECT_NE(communicator.at("finding"), "never-entered");
     ASSERT_EQ(communicator.at("ranks").size(), kRanks);
     for (const nlohmann::json& rank : communicator.at("ranks")) {
-      EXPECT_GT(rank.at("collectives_per_s"), 0);
+      EXPECT_GE(rank.at("collectives_per_s"), 0);
       EXPECT_LE(rank.at("waiting_share"), 1);
     }
   }
   EXPECT_EQ(count, 3);
+}
+
+TEST_F(TopTest, ShowsThatAllRanksGoOn) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  int going = 0;
+  do {
+    const Outcome outcome = Top("--json --once -d 0.3");
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    const nlohmann::json json = nlohmann::json::parse(outcome.output);
+    const nlohmann::json& ranks = json.at("jobs").at(0).at("communicators").at(0).at("ranks");
+    going = static_cast<int>(std::ranges::count_if(
+        ranks, [](const nlohmann::json& rank) { return rank.at("collectives_per_s") > 0; }));
+  } while (going != kRanks && std::chrono::steady_clock::now() < until);
+  EXPECT_EQ(going, kRanks);
 }
 
 TEST_F(TopTest, ShowsWhoIsBehind) {
@@ -107,11 +122,14 @@ TEST_F(TopTest, ShowsWhoIsBehind) {
                     Not(HasSubstr("\033"))));
 }
 
-// Returns all that the program writes, until the text comes; empty where the text never comes.
+// Returns all that the program writes, until the text comes; empty where the text does not come in
+// half a minute.
 std::string ReadUntil(int terminal, const std::string& text) {
   std::string all;
   std::array<char, 4096> bytes;
   for (;;) {
+    pollfd readable = {terminal, POLLIN, 0};
+    if (poll(&readable, 1, 30'000) != 1) return "";
     const ssize_t got = read(terminal, bytes.data(), bytes.size());
     if (got <= 0) return "";
     all.append(bytes.data(), static_cast<size_t>(got));
@@ -128,15 +146,22 @@ TEST_F(TopTest, EndsOnATerminalByTheKeyQ) {
     execl(TUTTI_PROGRAM, TUTTI_PROGRAM, "top", "-d", "0.1", nullptr);
     _exit(127);
   }
+  int status = -1;
   // Two pictures, of four lines of at most sixty bytes each.
   const std::string first = ReadUntil(terminal, "\033[J");
   const std::string second = ReadUntil(terminal, "\033[J");
   EXPECT_THAT(first, HasSubstr("tutti top - "));
   EXPECT_THAT(second, AllOf(HasSubstr("\033[H"), HasSubstr("3 processes on this machine")));
   EXPECT_THAT(second, Not(HasSubstr("RANK")));
+  // ^Z gives the terminal back until the program goes on.
+  ASSERT_EQ(write(terminal, "\x1a", 1), 1);
+  EXPECT_NE(ReadUntil(terminal, "\033[?1049l"), "") << "the terminal is not given back";
+  ASSERT_EQ(waitpid(pid, &status, WUNTRACED), pid);
+  EXPECT_TRUE(WIFSTOPPED(status));
+  kill(pid, SIGCONT);
+  EXPECT_NE(ReadUntil(terminal, "\033[?1049h"), "");
   ASSERT_EQ(write(terminal, "q", 1), 1);
   EXPECT_NE(ReadUntil(terminal, "\033[?1049l"), "") << "the terminal is not given back";
-  int status = -1;
   ASSERT_EQ(waitpid(pid, &status, 0), pid);
   EXPECT_EQ(status, 0);
   close(terminal);
@@ -146,7 +171,7 @@ TEST(TopOfNothingTest, ShowsAnEmptyPicture) {
   const BoardFolder boards;
   const Outcome outcome = RunCommand(TUTTI_PROGRAM " top --once -d 0.1");
   EXPECT_EQ(outcome.status, 0);
-  EXPECT_THAT(outcome.output, HasSubstr("0 jobs, 0 ranks here"));
+  EXPECT_THAT(outcome.output, HasSubstr("0 jobs, 0 ranks here\n"));
   EXPECT_EQ(RunCommand(TUTTI_PROGRAM " top -d 0").status, 2);
 }
 

@@ -57,10 +57,10 @@ def alone(rank):
 
 
 def one_slow(rank):
-    """Rank 1 comes to each of many operations three milliseconds after rank 0."""
+    """For some seconds, rank 1 comes to each operation three milliseconds after rank 0."""
     if rank.join():
         memory = rank.memory(64)
-        for _ in range(300):
+        for _ in range(1200):
             if rank.number == 1:
                 time.sleep(0.003)
             rank.all_reduce(8, memory)

@@ -35,20 +35,20 @@ enum Place : size_t {
 };
 
 constexpr std::array<Metric, kNumPlaces> kMetrics = {{
-    {"nccl_collectives_total", "counter", "Collectives that a rank has begun, by kind."},
-    {"nccl_p2p_total", "counter", "Sends and receives that a rank has finished."},
-    {"tutti_jobs", "gauge", "Jobs of this user that live on this machine."},
+    {"tutti_collectives_total", "counter", "Collectives that a rank has begun, by kind."},
+    {"tutti_messages_total", "counter", "Sends and receives that a rank has finished."},
+    {"tutti_jobs", "gauge", "Jobs of this user with living processes on this machine."},
     {"tutti_processes", "gauge", "Processes of a job on this machine, by state."},
     {"tutti_collectives_done_total", "counter",
      "Collectives that a rank has finished, on GPUs launched."},
     {"tutti_collective_mean_bytes", "gauge",
      "Mean length of the last 64 collectives of a rank: elements of a call times their size."},
     {"tutti_collective_waited_seconds_total", "counter",
-     "Time for which collectives of a rank waited for other ranks."},
+     "Time for which the collectives that a rank has finished waited for other ranks."},
     {"tutti_waiting_seconds", "gauge",
      "Age of the present wait of a rank's operation for other ranks; 0 without a wait."},
     {"tutti_collectives_behind", "gauge",
-     "Collectives that a rank has begun fewer than the rank that is furthest."},
+     "Collectives that a rank has begun fewer than the furthest rank on this machine."},
     {"tutti_communicator_stopped", "gauge",
      "1 where the library has stopped the communicator on a rank, otherwise 0."},
     {"tutti_slow_rank_share", "gauge",
@@ -94,7 +94,7 @@ class Samples {
   std::array<std::string, kNumPlaces> texts_;
 };
 
-// Returns Inspector's labels of a rank, and then the labels that tell two ranks apart.
+// Returns the labels that NCCL Inspector's exporter gives a rank, and then the labels that tell two ranks apart.
 std::string LabelsOf(const JobView& job, const CommunicatorView& view, const RankView& one,
                      std::string_view slurm_job_id) {
   std::set<std::string_view> hosts;
@@ -110,7 +110,7 @@ std::string LabelsOf(const JobView& job, const CommunicatorView& view, const Ran
          Label("n_nodes", fmt::format("{}", std::max<size_t>(hosts.size(), 1))) +
          Label("nranks", fmt::format("{}", view.num_ranks)) +
          Label("comm_id", fmt::format("{:016x}", view.id)) +
-         Label("job", fmt::format("{}", job.name)) + Label("rank", fmt::format("{}", one.rank)) +
+         Label("job_pid", fmt::format("{}", job.name)) + Label("rank", fmt::format("{}", one.rank)) +
          Label("pid", fmt::format("{}", one.process.pid));
 }
 
@@ -148,7 +148,7 @@ void AddJob(const JobView& job, std::string_view slurm_job_id, Samples& samples)
                                    observe::Life::kEnded, observe::Life::kUnknown}) {
     const auto count = std::ranges::count(job.processes, life, &observe::ProcessSnapshot::life);
     const std::string labels =
-        Label("version", "tutti") + Label("job", fmt::format("{}", job.name)) +
+        Label("version", "tutti") + Label("job_pid", fmt::format("{}", job.name)) +
         Label("program", job.processes[0].board.program) + Label("state", Name(life));
     samples.Add(kProcesses, labels, static_cast<double>(count));
   }

@@ -1,8 +1,7 @@
 #pragma once
 
-// What the boards say, in Prometheus's text format (version 0.0.4). Where NCCL Inspector's exporter
-// has a metric with the same meaning, the metric has Inspector's name and labels; all others begin
-// with "tutti_". Pure functions.
+// What the boards say, in Prometheus's text format (version 0.0.4). No metric has exactly the meaning
+// of a metric of NCCL Inspector's exporter, and all names begin with "tutti_". Pure functions.
 
 #include <span>
 #include <string>
@@ -23,8 +22,7 @@ struct Metric {
 // Returns all metrics that MetricsText may have.
 std::span<const Metric> AllMetrics();
 
-// Returns the metrics of all jobs that live. `slurm_job_id` is a label of Inspector's; empty:
-// unknown.
+// Returns the metrics of all jobs that live. `slurm_job_id` is a label; empty: unknown.
 std::string MetricsText(const Jobs& jobs, std::string_view slurm_job_id);
 
 }  // namespace tutti::tools

@@ -2,11 +2,25 @@
 
 #include <algorithm>
 
+#include "watch/slow_rank_judge.h"
+
 namespace tutti::tools {
 
 using observe::CommunicatorSnapshot;
 using observe::CommunicatorView;
 using observe::RankView;
+
+namespace {
+
+// Returns the time that collectives of a rank have waited. The record has the waits of a collective
+// once the collective has ended.
+int64_t WaitedNs(const CommunicatorSnapshot& one) {
+  const OpSignature* const present = one.in_collective ? one.Find(one.begun) : nullptr;
+  const bool counts = present != nullptr && AllWaitForAll(present->collective) && one.wait;
+  return one.waited_ns + (counts ? std::max<int64_t>(0, one.wait->seen_ns - one.wait->since_ns) : 0);
+}
+
+}  // namespace
 
 Rates RatesOf(const RankView* before, const RankView& now, double seconds) {
   Rates rates;
@@ -18,7 +32,7 @@ Rates RatesOf(const RankView* before, const RankView& now, double seconds) {
       static_cast<double>(b.messages_done() - std::min(a.messages_done(), b.messages_done())) /
       seconds;
   rates.waiting_share =
-      std::clamp(static_cast<double>(b.waited_ns - a.waited_ns) / 1e9 / seconds, 0.0, 1.0);
+      std::clamp(static_cast<double>(WaitedNs(b) - WaitedNs(a)) / 1e9 / seconds, 0.0, 1.0);
   double bytes = 0, count = 0;
   for (const OpSignature& one : b.recent) {
     if (one.sequence <= a.done() || one.sequence > b.done()) continue;

@@ -12,7 +12,8 @@ struct Rates {
   // The mean length of the collectives that are still known, times their rate: elements of a call
   // times their size.
   double collective_bytes_per_s = 0;
-  // The part of the time for which collectives waited for other ranks (observe/record.h).
+  // The part of the time for which collectives waited for other ranks (observe/record.h), the
+  // present wait included.
   double waiting_share = 0;
 };
 

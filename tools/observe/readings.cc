@@ -112,6 +112,7 @@ nlohmann::json ToJson(const CommunicatorView& view) {
                          {"ranks_here", view.ranks.size()}};
   if (const observe::SlowSnapshot* const slow = view.slow())
     json["slow"] = {{"ranks", slow->ranks},
+                    {"since_s", static_cast<double>(view.at_ns - slow->since_ns) / 1e9},
                     {"share", slow->share},
                     {"ms_per_collective", static_cast<double>(slow->per_collective_ns) / 1e6}};
   return json;

@@ -1,7 +1,6 @@
 #include "observe/screen.h"
 
 #include <poll.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -12,16 +11,18 @@
 #include <cstdio>
 #include <string>
 
+#include "observe/signals.h"
+
 namespace tutti::tools {
 namespace {
 
-constexpr int kEnds[] = {SIGINT, SIGTERM, SIGHUP};
 // Control sequences of terminals (ECMA-48).
 constexpr std::string_view kOtherScreen = "\033[?1049h", kFirstScreen = "\033[?1049l";
 constexpr std::string_view kHome = "\033[H", kClearLine = "\033[K", kClearBelow = "\033[J";
 
 // For the handler of signals, which reaches nothing else.
 std::atomic<bool> ends = false;
+std::atomic<bool> stops = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 bool Write(std::string_view text) {
@@ -33,7 +34,8 @@ bool Write(std::string_view text) {
 // scroll.
 std::string Fit(std::string_view picture) {
   winsize size = {};
-  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 1;
+  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 1 &&
+                     size.ws_col > 0;
   const size_t rows = known ? size.ws_row - 1u : 24, columns = known ? size.ws_col : 80;
   std::string text(kHome);
   for (size_t row = 0; row < rows && !picture.empty(); ++row) {
@@ -49,23 +51,35 @@ std::string Fit(std::string_view picture) {
 }  // namespace
 
 Screen::Screen(bool plain) : out_is_terminal_(!plain && isatty(STDOUT_FILENO) == 1) {
-  ends = false;
+  ends = stops = false;
   struct sigaction action = {};
-  action.sa_handler = [](int) { ends = true; };
-  for (const int number : kEnds) sigaction(number, &action, nullptr);
+  action.sa_handler = [](int number) { (number == SIGTSTP ? stops : ends) = true; };
+  for (size_t i = 0; i < kSignals.size(); ++i) {
+    const bool ignored = IsIgnored(kSignals[i]);
+    sigaction(kSignals[i], ignored ? nullptr : &action, &actions_[i]);
+  }
   if (!out_is_terminal_) return;
-  Write(kOtherScreen);
   termios now = {};
-  if (tcgetattr(STDIN_FILENO, &now) != 0) return;
-  before_ = now;
+  if (tcgetattr(STDIN_FILENO, &now) == 0) before_ = now;
+  Take();
+}
+
+Screen::~Screen() {
+  GiveBack();
+  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &actions_[i], nullptr);
+}
+
+void Screen::Take() const {
+  if (out_is_terminal_) Write(kOtherScreen);
+  if (!before_) return;
+  termios now = *before_;
   now.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
   tcsetattr(STDIN_FILENO, TCSANOW, &now);
 }
 
-Screen::~Screen() {
+void Screen::GiveBack() const {
   if (before_) tcsetattr(STDIN_FILENO, TCSANOW, &*before_);
   if (out_is_terminal_) Write(kFirstScreen);
-  for (const int number : kEnds) signal(number, SIG_DFL);
 }
 
 bool Screen::Show(std::string_view picture) const {
@@ -82,6 +96,11 @@ bool Screen::Pause(double seconds) const {
     if (left <= 0) return true;
     const int ready = poll(&keys, 1, static_cast<int>(left));
     if (ready < 0 && errno != EINTR) return false;
+    if (stops.exchange(false)) {
+      GiveBack();
+      raise(SIGSTOP);
+      Take();
+    }
     if (ready <= 0) continue;
     char key = 0;
     if (read(STDIN_FILENO, &key, 1) != 1) keys.fd = -1;  // The terminal has no more keys.
