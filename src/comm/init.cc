@@ -119,10 +119,9 @@ Status Communicator::Build(std::atomic<bool>* abort_flag) {
   if (settings_.find_slow_ranks && num_ranks() > 1)
     slow_ranks_ = std::make_unique<SlowRankFinder>(
         process_.loop(), *watch_,
-        SlowRankFinder::Options{
-            .rank = rank(), .num_ranks = num_ranks(), .run_delay_ns = [this] {
-              return process_.run_delay().TotalNs(NowNs());
-            }});
+        SlowRankFinder::Options{.rank = rank(), .num_ranks = num_ranks(), .run_delay_ns = [this] {
+                                  return process_.run_delay().TotalNs(NowNs());
+                                }});
   TUTTI_TRY(MakeSymmetricMemory());
   TUTTI_TRY(Open());
   if (settings_.print_init_times) {

@@ -79,12 +79,11 @@ HttpStoreServer::~HttpStoreServer() = default;
 
 Result<std::unique_ptr<HttpStoreServer>> HttpStoreServer::Create(SocketAddress address) {
   auto values = std::make_shared<Values>();
-  TUTTI_ASSIGN(auto server, HttpServer::Create(
-                                address, "the store of the launcher",
-                                [values](const auto& request) {
-                                  return std::make_shared<const std::string>(
-                                      EncodeHttpResponse(values->Serve(request)));
-                                }));
+  TUTTI_ASSIGN(
+      auto server,
+      HttpServer::Create(address, "the store of the launcher", [values](const auto& request) {
+        return std::make_shared<const std::string>(EncodeHttpResponse(values->Serve(request)));
+      }));
   return std::unique_ptr<HttpStoreServer>(
       new HttpStoreServer(std::move(values), std::move(server)));
 }

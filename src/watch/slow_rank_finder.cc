@@ -175,10 +175,9 @@ void SlowRankFinder::SayNews() {
 
 void SlowRankFinder::SaySlow(const SlowRanks& slow) {
   const bool one = slow.ranks.size() == 1;
-  const std::string load =
-      slow.share_without_core
-          ? fmt::format("for {:.0f} % of the time", 100 * *slow.share_without_core)
-          : "for a time that is unknown";
+  const std::string load = slow.share_without_core ? fmt::format("for {:.0f} % of the time",
+                                                                 100 * *slow.share_without_core)
+                                                   : "for a time that is unknown";
   TUTTI_WARN(
       "{}: {} {} slow: in the last {} collectives the other ranks have waited {:.2f} ms for {} in "
       "each, {:.0f} % of the time; {} wanted a processor and had none {}. "

@@ -53,7 +53,7 @@ constexpr bool AllWaitForAll(Collective collective) {
 struct RankTotals {
   int64_t now_ns = 0;  // a monotonic clock of the rank's own host
   uint64_t collectives = 0;
-  int64_t waited_ns = 0;        // for other ranks, in collectives
+  int64_t waited_ns = 0;  // for other ranks, in collectives
   // The time for which threads of the rank's process wanted a processor; 0: unknown.
   int64_t without_core_ns = 0;
 };
@@ -92,7 +92,7 @@ class SlowRankJudge {
  private:
   // The growth of the totals in a round.
   struct Round {
-    std::vector<double> shares;  // the waiting shares, by rank
+    std::vector<double> shares;                       // the waiting shares, by rank
     std::vector<std::optional<double>> without_core;  // nothing: unknown
     int64_t ns = 0;
     uint64_t collectives = 0;

@@ -94,7 +94,8 @@ class Samples {
   std::array<std::string, kNumPlaces> texts_;
 };
 
-// Returns the labels that NCCL Inspector's exporter gives a rank, and then the labels that tell two ranks apart.
+// Returns the labels that NCCL Inspector's exporter gives a rank, and then the labels that tell two
+// ranks apart.
 std::string LabelsOf(const JobView& job, const CommunicatorView& view, const RankView& one,
                      std::string_view slurm_job_id) {
   std::set<std::string_view> hosts;
@@ -110,7 +111,8 @@ std::string LabelsOf(const JobView& job, const CommunicatorView& view, const Ran
          Label("n_nodes", fmt::format("{}", std::max<size_t>(hosts.size(), 1))) +
          Label("nranks", fmt::format("{}", view.num_ranks)) +
          Label("comm_id", fmt::format("{:016x}", view.id)) +
-         Label("job_pid", fmt::format("{}", job.name)) + Label("rank", fmt::format("{}", one.rank)) +
+         Label("job_pid", fmt::format("{}", job.name)) +
+         Label("rank", fmt::format("{}", one.rank)) +
          Label("pid", fmt::format("{}", one.process.pid));
 }
 

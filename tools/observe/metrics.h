@@ -1,7 +1,8 @@
 #pragma once
 
-// What the boards say, in Prometheus's text format (version 0.0.4). No metric has exactly the meaning
-// of a metric of NCCL Inspector's exporter, and all names begin with "tutti_". Pure functions.
+// What the boards say, in Prometheus's text format (version 0.0.4). No metric has exactly the
+// meaning of a metric of NCCL Inspector's exporter, and all names begin with "tutti_". Pure
+// functions.
 
 #include <span>
 #include <string>

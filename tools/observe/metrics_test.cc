@@ -62,9 +62,10 @@ TEST(MetricsTextTest, HasTheCostOfSlowRanksOnTheseRanksAlone) {
   ranks[1].rank = 1;
   ranks[0].snapshot->slow = {.per_collective_ns = 2'000'000, .share = 0.5, .ranks = {1}};
   const std::string text = MetricsText(jobs, "");
-  EXPECT_THAT(text, AllOf(HasSubstr("rank=\"1\",pid=\"12\"} 0.5\n"),
-                          HasSubstr("rank=\"1\",pid=\"12\"} 0.002\n"),
-                          HasSubstr("slurm_job_id=\"unknown\""), Not(HasSubstr("rank=\"0\",pid=\"12\"} 0.5"))));
+  EXPECT_THAT(
+      text,
+      AllOf(HasSubstr("rank=\"1\",pid=\"12\"} 0.5\n"), HasSubstr("rank=\"1\",pid=\"12\"} 0.002\n"),
+            HasSubstr("slurm_job_id=\"unknown\""), Not(HasSubstr("rank=\"0\",pid=\"12\"} 0.5"))));
 }
 
 TEST(MetricsTextTest, EscapesWhatWouldEndALabel) {

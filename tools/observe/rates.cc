@@ -17,7 +17,8 @@ namespace {
 int64_t WaitedNs(const CommunicatorSnapshot& one) {
   const OpSignature* const present = one.in_collective ? one.Find(one.begun) : nullptr;
   const bool counts = present != nullptr && AllWaitForAll(present->collective) && one.wait;
-  return one.waited_ns + (counts ? std::max<int64_t>(0, one.wait->seen_ns - one.wait->since_ns) : 0);
+  return one.waited_ns +
+         (counts ? std::max<int64_t>(0, one.wait->seen_ns - one.wait->since_ns) : 0);
 }
 
 }  // namespace

@@ -34,8 +34,8 @@ bool Write(std::string_view text) {
 // scroll.
 std::string Fit(std::string_view picture) {
   winsize size = {};
-  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 1 &&
-                     size.ws_col > 0;
+  const bool known =
+      ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 1 && size.ws_col > 0;
   const size_t rows = known ? size.ws_row - 1u : 24, columns = known ? size.ws_col : 80;
   std::string text(kHome);
   for (size_t row = 0; row < rows && !picture.empty(); ++row) {
