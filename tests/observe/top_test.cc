@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -137,34 +138,75 @@ std::string ReadUntil(int terminal, const std::string& text) {
   }
 }
 
-TEST_F(TopTest, EndsOnATerminalByTheKeyQ) {
-  int terminal = -1;
-  const winsize size = {.ws_row = 5, .ws_col = 60, .ws_xpixel = 0, .ws_ypixel = 0};
+// Starts `tutti top` on a terminal of so many columns.
+pid_t StartOnTerminal(unsigned short columns, int& terminal) {
+  const winsize size = {.ws_row = 5, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
   const pid_t pid = forkpty(&terminal, nullptr, nullptr, &size);
-  ASSERT_GE(pid, 0);
   if (pid == 0) {
     execl(TUTTI_PROGRAM, TUTTI_PROGRAM, "top", "-d", "0.1", nullptr);
     _exit(127);
   }
+  return pid;
+}
+
+// Presses the key q and awaits the end of the program.
+void EndByQ(pid_t pid, int terminal) {
+  ASSERT_EQ(write(terminal, "q", 1), 1);
+  EXPECT_NE(ReadUntil(terminal, "\033[?1049l"), "") << "the terminal is not given back";
   int status = -1;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+  close(terminal);
+}
+
+TEST_F(TopTest, ShowsPicturesOnATerminalUntilTheKeyQ) {
+  int terminal = -1;
+  const pid_t pid = StartOnTerminal(60, terminal);
+  ASSERT_GT(pid, 0);
   // Two pictures, of four lines of at most sixty bytes each.
   const std::string first = ReadUntil(terminal, "\033[J");
   const std::string second = ReadUntil(terminal, "\033[J");
   EXPECT_THAT(first, HasSubstr("tutti top - "));
   EXPECT_THAT(second, AllOf(HasSubstr("\033[H"), HasSubstr("3 processes on this machine")));
   EXPECT_THAT(second, Not(HasSubstr("RANK")));
-  // ^Z gives the terminal back until the program goes on.
-  ASSERT_EQ(write(terminal, "\x1a", 1), 1);
+  EndByQ(pid, terminal);
+}
+
+TEST(TopOfNothingTest, GivesTheTerminalBackWhileStopped) {
+  const BoardFolder boards;
+  int terminal = -1, status = -1;
+  const pid_t pid = StartOnTerminal(60, terminal);
+  ASSERT_GT(pid, 0);
+  ASSERT_NE(ReadUntil(terminal, "\033[J"), "");
+  ASSERT_EQ(write(terminal, "\x1a", 1), 1);  // ^Z
   EXPECT_NE(ReadUntil(terminal, "\033[?1049l"), "") << "the terminal is not given back";
   ASSERT_EQ(waitpid(pid, &status, WUNTRACED), pid);
   EXPECT_TRUE(WIFSTOPPED(status));
   kill(pid, SIGCONT);
   EXPECT_NE(ReadUntil(terminal, "\033[?1049h"), "");
-  ASSERT_EQ(write(terminal, "q", 1), 1);
+  EndByQ(pid, terminal);
+}
+
+TEST(TopOfNothingTest, EndsByQuitAndGivesTheTerminalBack) {
+  const BoardFolder boards;
+  int terminal = -1, status = -1;
+  const pid_t pid = StartOnTerminal(60, terminal);
+  ASSERT_GT(pid, 0);
+  ASSERT_NE(ReadUntil(terminal, "\033[J"), "");
+  ASSERT_EQ(write(terminal, "\x1c", 1), 1);  // the key ^\ of SIGQUIT
   EXPECT_NE(ReadUntil(terminal, "\033[?1049l"), "") << "the terminal is not given back";
   ASSERT_EQ(waitpid(pid, &status, 0), pid);
   EXPECT_EQ(status, 0);
   close(terminal);
+}
+
+TEST(TopOfNothingTest, ShowsAPictureOnATerminalOfUnknownWidth) {
+  const BoardFolder boards;
+  int terminal = -1;
+  const pid_t pid = StartOnTerminal(0, terminal);
+  ASSERT_GT(pid, 0);
+  EXPECT_THAT(ReadUntil(terminal, "\033[J"), HasSubstr("0 jobs, 0 ranks here; q ends"));
+  EndByQ(pid, terminal);
 }
 
 TEST(TopOfNothingTest, ShowsAnEmptyPicture) {
