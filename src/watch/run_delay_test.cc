@@ -42,6 +42,8 @@ TEST_F(RunDelayTest, NeverFallsWhenThreadsEnd) {
   EXPECT_EQ(Look(delay), 140);
   Set(2, 5);  // a new thread with the number of the ended thread
   EXPECT_EQ(Look(delay), 145);
+  Set(1, 50);  // another, whose predecessor has ended since the last look
+  EXPECT_EQ(Look(delay), 145);
 }
 
 TEST_F(RunDelayTest, LooksNoMoreOftenThanIsDue) {
