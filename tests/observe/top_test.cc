@@ -167,7 +167,7 @@ TEST_F(TopTest, ShowsPicturesOnATerminalUntilTheKeyQ) {
   const std::string first = ReadUntil(terminal, "\033[J");
   const std::string second = ReadUntil(terminal, "\033[J");
   EXPECT_THAT(first, HasSubstr("tutti top - "));
-  EXPECT_THAT(second, AllOf(HasSubstr("\033[H"), HasSubstr("3 processes on this machine")));
+  EXPECT_THAT(second, AllOf(HasSubstr("\033[H"), HasSubstr("(observe_processes_test), 3 p")));
   EXPECT_THAT(second, Not(HasSubstr("RANK")));
   EndByQ(pid, terminal);
 }
