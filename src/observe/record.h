@@ -138,7 +138,7 @@ struct alignas(4096) CommunicatorRecord {
   SharedValue<Awaited> awaited;
   SharedValue<RankNames> names;
   SharedValue<SlowRecord> slow;  // no value: no rank is slow
-  // The time for which collectives of all ranks waited for other ranks, beyond the time to spin.
+  // The time for which collectives of all ranks waited for other ranks, in waits of 50 µs or more.
   std::atomic<int64_t> waited_ns = 0;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
