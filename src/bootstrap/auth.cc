@@ -234,7 +234,9 @@ Result<SealedSocket> ConnectAuthenticated(const SocketAddress& address, const Ke
       address, dead_after_s != 0 ? limits.Within(int64_t{dead_after_s} * 1'000'000'000) : limits,
       &error);
   if (!connected.ok()) {
-    kind = error == ECONNREFUSED ? ConnectFailure::kRefused : ConnectFailure::kOther;
+    kind = error == ECONNREFUSED ? ConnectFailure::kRefused
+           : error == ECONNRESET ? ConnectFailure::kClosed
+                                 : ConnectFailure::kOther;
     if (dead_after_s == 0 || error != ETIMEDOUT || limits.Over()) return connected.status();
     kind = ConnectFailure::kSilent;
     return RemoteError(

@@ -59,7 +59,7 @@ class Collectives(unittest.TestCase):
             dist.all_reduce(tensor, op=op)
             self.assertEqual(tensor.tolist(), expected)
 
-    @unittest.skipUnless(hasattr(dist, "_make_nccl_premul_sum"), "PyTorch before 1.13")
+    @unittest.skipUnless(hasattr(torch, "set_default_device"), "PyTorch before 2.0")
     def test_sum_after_a_multiplication(self):
         for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64):
             for factor in (0.5, torch.tensor(0.5, dtype=torch.float32)):

@@ -26,8 +26,14 @@ def _name(op: Any) -> str:
                  if op == getattr(dist.ReduceOp, name, None)), str(op))
 
 
+def has_factor(op: Any) -> bool:
+    """Returns whether the factor of PREMUL_SUM is known. PyTorch shows the factor in the state for
+    pickle only, and before 2.0 nowhere."""
+    state = op.__getstate__() if hasattr(op, "__getstate__") else None
+    return isinstance(state, tuple) and len(state) == 2
+
+
 def _multiply(values: torch.Tensor, op: Any) -> None:
-    """Multiplies by the factor of PREMUL_SUM, which PyTorch shows in the state for pickle only."""
     factor = op.__getstate__()[1]
     # PyTorch does not multiply floating-point numbers of 8 bits.
     wide = values.to(torch.float32) if values.element_size() == 1 else values
@@ -44,6 +50,8 @@ def check(tensor: torch.Tensor, op: Any) -> None:
     else:
         reduces = dtype in ELEMENT_TYPES and name in (
             (*_OPERATORS, "PREMUL_SUM") if dtype.is_floating_point else _PAIRWISE)
+    if name == "PREMUL_SUM" and not has_factor(op):
+        raise ValueError("this PyTorch does not tell the factor of PREMUL_SUM; from 2.0 on it does")
     if not reduces:
         raise ValueError(f"the tutti backend does not reduce {dtype} with {name}")
 

@@ -41,7 +41,10 @@ inline void Variables(std::string_view text) {
   const auto info =
       ReadLaunchEnvironment(environment, {"machine", 0, [] { return 1; }}, {.may_join_pmi = true});
   if (!info.ok()) {
-    Require(info.status().code() == Code::kInvalidArgument && !info.status().message().empty());
+    // A secret that is too short is an invalid use.
+    Require(info.status().code() == Code::kInvalidArgument ||
+            info.status().code() == Code::kInvalidUsage);
+    Require(!info.status().message().empty());
     return;
   }
   Require(info->size >= 1 && info->size <= kMaxRanks && info->rank >= 0 && info->rank < info->size);

@@ -12,6 +12,8 @@ namespace {
 constexpr uint16_t kMagic = 0x7656;
 constexpr size_t kHeaderBytes = 8;
 constexpr size_t kMaxName = 96;
+// No connection lives long enough for more; and sums with numbers of groups do not overflow.
+constexpr uint64_t kMostGroups = uint64_t{1} << 56;
 constexpr uint32_t kPacketNumbers = 1u << 24;
 // The bits of a queue pair's number; the port follows above the number.
 constexpr int kNumberBits = 24;
@@ -139,6 +141,8 @@ Result<AnswerAgain> AnswerAgain::Decode(std::span<const std::byte> payload) {
   }
   WireReader reader(payload.first(kGroupsBytes));
   answer.groups.posted = reader.U64();
+  if (answer.groups.posted > kMostGroups)
+    return RemoteError("it says that it has posted {} groups of receives", answer.groups.posted);
   const auto missing = reader.Raw(answer.groups.missing.size());
   std::memcpy(answer.groups.missing.data(), missing.data(), missing.size());
   TUTTI_ASSIGN(answer.end, VerbsEnd::Decode(payload.subspan(kGroupsBytes)));

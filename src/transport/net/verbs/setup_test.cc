@@ -119,6 +119,8 @@ TEST(AnswerAgainTest, ReadsBackWhatItWrote) {
   for (size_t length = 0; length < bytes.size(); ++length) {
     EXPECT_FALSE(AnswerAgain::Decode(std::span(bytes).first(length)).ok()) << length;
   }
+  answer.groups.posted = ~uint64_t{0};
+  EXPECT_FALSE(AnswerAgain::Decode(answer.Encode()).ok());
 }
 
 TEST(VerbsEndTest, AnotherVersionIsNamed) {
