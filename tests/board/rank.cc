@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -189,7 +190,8 @@ class BoardRank {
       ExitIfWanted();
       if (const char* failed = CallOnce()) return failed;
       // In phase grow the ranks agree in the new communicator that there was enough.
-      if (phase_ != "grow" && Reduce(comm_) != ncclSuccess) return "ncclAllReduce";
+      if (phase_ == "grow") continue;
+      if (Reduce(comm_) != ncclSuccess) return "ncclAllReduce";
       ++shared_.rounds[rank_];
     }
     return nullptr;
@@ -234,11 +236,29 @@ class BoardRank {
   }
 
   const char* UseGrown(ncclComm_t grown) {
-    const ncclResult_t result = Reduce(grown);
+    ncclResult_t result = Reduce(grown);
+    if (result == ncclSuccess) result = AwaitOthers(grown);
     if (result == ncclSuccess) return ncclCommDestroy(grown) == ncclSuccess ? nullptr : "destroy";
     error_ = ncclGetLastError(grown);
     ncclCommAbort(grown);
     return "ncclAllReduce of the grown communicator";
+  }
+
+  // A rank that goes on while another rank fails in the grown communicator would wait for that rank
+  // in the parent, where the lost newcomer is unknown. Waits for the others, or for the loss.
+  ncclResult_t AwaitOthers(ncclComm_t grown) {
+    const int32_t mine = ++shared_.rounds[rank_];
+    const auto all_are_here = [&] {
+      return std::all_of(shared_.rounds, shared_.rounds + ranks_ + 1,
+                         [mine](const auto& rounds) { return rounds >= mine; });
+    };
+    ncclResult_t state = ncclSuccess;
+    for (const int64_t until_ns = NowNs() + kKnownNs; state == ncclSuccess && !all_are_here();) {
+      if (NowNs() > until_ns) break;
+      Nap();
+      if (ncclCommGetAsyncError(grown, &state) != ncclSuccess) break;
+    }
+    return state;
   }
 
   void RunNewcomer() {
@@ -252,7 +272,6 @@ class BoardRank {
       if (ncclCommGrow(nullptr, ranks_ + 1, &id, ranks_, &grown, nullptr) != ncclSuccess)
         return Fail("ncclCommGrow of the newcomer", nullptr);
       if (const char* failed = UseGrown(grown)) return Fail(failed, nullptr);
-      ++shared_.rounds[rank_];
     }
     Say({{"event", "survived"}, {"rounds", shared_.rounds[rank_].load()}});
   }
