@@ -192,7 +192,7 @@ Result<RootAnswer> AwaitAnswer(const UniqueId& id, const RootRequest& request, R
 
 }  // namespace
 
-// A rank whose wait is aborted declines, so the other ranks do not wait for it.
+// A rank whose wait is aborted declines, so the other ranks do not wait for this rank.
 Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, RootWait& wait) {
   TUTTI_ASSIGN(SealedSocket socket, ConnectToRoot(id, request, wait));
   AnswerWait answers(socket, wait);

@@ -8,9 +8,9 @@ namespace {
 
 // The contexts of a program that names no number.
 constexpr int kUsualContexts = 4;
-// The most contexts; each has a queue for each rank. DeepEP asks for 129, or for a context for each
-// multiprocessor, and takes for granted that it gets them. A program that asks for more contexts
-// gets 256, and its kernels read the number in ncclDevComm.
+// The most contexts; each has a queue for each rank. DeepEP asks for 129 contexts, or for a context
+// for each multiprocessor, and does not look how many contexts were made. A program that asks for
+// more contexts gets 256, and its kernels read the number in ncclDevComm.
 constexpr int kMostContexts = 256;
 // A queue of 128 descriptors is 16 KiB. A thread that posts into a full queue drives the queue.
 constexpr uint32_t kUsualDepth = 128;

@@ -20,7 +20,6 @@
 namespace tutti {
 namespace {
 
-constexpr int kAbortPollMs = 50;
 constexpr int kFirstRetryMs = 1;
 constexpr int kLastRetryMs = 50;
 
@@ -57,7 +56,7 @@ Result<fd_wire::Received> Await(int fd, const Request& request, UniqueFd* passed
     if (received.outcome != fd_wire::Outcome::kNothing) return received;
     TUTTI_TRY(CheckPatience(request));
     pollfd waiting{fd, POLLIN, 0};
-    poll(&waiting, 1, request.limits.deadline.RemainingMs(kAbortPollMs));
+    poll(&waiting, 1, request.limits.deadline.RemainingMs(kAbortCheckMs));
   }
 }
 

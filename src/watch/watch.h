@@ -190,8 +190,8 @@ class Watch final : public WaitWatcher, public WaitListener {
 
   // ---- The pace of the ranks (slow_rank_finder.h)
 
-  // Notes the time for which a collective has waited for other ranks. By the thread that runs
-  // operations.
+  // Notes the time for which a collective has waited for other ranks. REQUIRES: the caller is the
+  // thread that runs operations.
   void NoteWaited(Collective collective, int64_t waited_ns);
   // Null, as at first: nobody listens. After return the earlier listener is not being called.
   // REQUIRES: no operation is under way, and the caller is not on the loop's thread.

@@ -137,10 +137,8 @@ void RemoteWindows::AddLink(Links& links, int peer, std::unique_ptr<RmaConnectio
   links[peer] = std::move(link);
 }
 
-Result<std::unique_ptr<NetRmaComm>> RemoteWindows::ConnectTo(int peer, int device,
-                                                             const NetHandle& handle,
-                                                             const WaitLimits& limits) {
-  Result<std::unique_ptr<NetRmaComm>> comm = parts_.network->rma()->Connect(device, handle, limits);
+Result<std::unique_ptr<NetRmaComm>> RemoteWindows::Named(
+    int peer, Result<std::unique_ptr<NetRmaComm>> comm) const {
   if (comm.ok()) return comm;
   return std::move(comm).status().Annotate(fmt::format("connecting to {}", NameOf(peer)));
 }
@@ -157,13 +155,6 @@ Status RemoteWindows::CheckSignals(bool strong, bool in_windows) const {
         "(ginVaSignalsRequired)",
         group_->name());
   return Status::Ok();
-}
-
-Result<std::unique_ptr<NetRmaComm>> RemoteWindows::AcceptFrom(int peer, NetRmaListener& listener,
-                                                              const WaitLimits& limits) {
-  Result<std::unique_ptr<NetRmaComm>> comm = listener.Accept(limits);
-  if (comm.ok()) return comm;
-  return std::move(comm).status().Annotate(fmt::format("connecting to {}", NameOf(peer)));
 }
 
 // The higher of two ranks listens. All handles are sent before the first wait. Therefore no two
@@ -183,11 +174,11 @@ Status RemoteWindows::ConnectAll() {
     if (peer < rank) continue;
     NetHandle handle;
     TUTTI_TRY(Hear(peer, kHandleTag, handle, limits));
-    TUTTI_ASSIGN(auto comm, ConnectTo(peer, parts_.device, handle, limits));
+    TUTTI_ASSIGN(auto comm, Named(peer, rma.Connect(parts_.device, handle, limits)));
     AddLink(links_, peer, Serve(std::move(comm)));
   }
   for (auto& [peer, listener] : listeners) {
-    TUTTI_ASSIGN(auto comm, AcceptFrom(peer, *listener, limits));
+    TUTTI_ASSIGN(auto comm, Named(peer, listener->Accept(limits)));
     AddLink(links_, peer, Serve(std::move(comm)));
   }
   return Status::Ok();

@@ -149,10 +149,9 @@ class RemoteWindows {
   Status ListenToTeam(Listeners& listeners);
   Status ConnectToTeam(Links& links, const Listeners& listeners, const WaitLimits& limits);
   Status AcceptTeam(Links& links, const Listeners& listeners, const WaitLimits& limits);
-  Result<std::unique_ptr<NetRmaComm>> ConnectTo(int peer, int device, const NetHandle& handle,
-                                                const WaitLimits& limits);
-  Result<std::unique_ptr<NetRmaComm>> AcceptFrom(int peer, NetRmaListener& listener,
-                                                 const WaitLimits& limits);
+  // Adds the name of the rank to a failure to connect.
+  Result<std::unique_ptr<NetRmaComm>> Named(int peer,
+                                            Result<std::unique_ptr<NetRmaComm>> comm) const;
   std::unique_ptr<RmaConnection> Serve(std::unique_ptr<NetRmaComm> comm) const;
   static void AddLink(Links& links, int peer, std::unique_ptr<RmaConnection> connection);
   std::vector<int> RanksOutside() const;

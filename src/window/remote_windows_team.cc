@@ -71,8 +71,8 @@ Status RemoteWindows::ConnectToTeam(Links& links, const Listeners& listeners,
     if (peer != rank)
       TUTTI_TRY(Hear(peer, kHandleTag, std::as_writable_bytes(std::span(&theirs, 1)), limits));
     theirs.device.back() = 0;
-    TUTTI_ASSIGN(auto comm,
-                 ConnectTo(peer, DeviceCalled(theirs.device.data()), theirs.handle, limits));
+    const int at = DeviceCalled(theirs.device.data());
+    TUTTI_ASSIGN(auto comm, Named(peer, parts_.network->rma()->Connect(at, theirs.handle, limits)));
     AddLink(links, peer, Serve(std::move(comm)));
   }
   return Status::Ok();
@@ -81,7 +81,7 @@ Status RemoteWindows::ConnectToTeam(Links& links, const Listeners& listeners,
 Status RemoteWindows::AcceptTeam(Links& links, const Listeners& listeners,
                                  const WaitLimits& limits) {
   for (const auto& [peer, listener] : listeners) {
-    TUTTI_ASSIGN(auto comm, AcceptFrom(peer, *listener, limits));
+    TUTTI_ASSIGN(auto comm, Named(peer, listener->Accept(limits)));
     links[peer]->incoming = Serve(std::move(comm));
   }
   return Status::Ok();

@@ -185,6 +185,14 @@ TEST(PiecedWindowTest, CarriesCollectives) {
   });
 }
 
+// Two ranks add up their numbers plus one.
+void ReduceOfTwo(ncclComm_t comm, int rank, int* in, int* out, size_t count) {
+  Put(in, std::vector<int>(count, rank + 1));
+  EXPECT_NCCL(ncclAllReduce(in, out, count, ncclInt32, ncclSum, comm, UsualStream()));
+  EXPECT_NCCL(Finish(comm));
+  EXPECT_EQ(Get(out, count), std::vector<int>(count, 3));
+}
+
 // Operations on such memory that has no window, and then on such that ncclCommRegister has told of.
 TEST(PiecedWindowTest, MemoryServesOperations) {
   TUTTI_FOR_GPUS();
@@ -196,12 +204,7 @@ TEST(PiecedWindowTest, MemoryServesOperations) {
     ncclComm_t comm = world.comm(rank);
     const PiecedMemory memory({kUnit, kUnit});
     int* const middle = reinterpret_cast<int*>(memory.data() + kUnit) - 50'000;
-    const auto reduce = [&] {
-      Put(middle, std::vector<int>(100'000, rank + 1));
-      EXPECT_NCCL(ncclAllReduce(middle, middle, 100'000, ncclInt32, ncclSum, comm, UsualStream()));
-      EXPECT_NCCL(Finish(comm));
-      EXPECT_EQ(Get(middle, 100'000), std::vector<int>(100'000, 3));
-    };
+    const auto reduce = [&] { ReduceOfTwo(comm, rank, middle, middle, 100'000); };
     reduce();
     void* handle = nullptr;
     EXPECT_NCCL(ncclCommRegister(comm, memory.data(), memory.size(), &handle));
@@ -247,13 +250,7 @@ TEST(MixedWindowTest, CarriesCollectives) {
     ncclComm_t comm = world.comm(rank);
     const PiecedMemory memory = MixedMemory(4, 2);
     int* const border = reinterpret_cast<int*>(memory.data() + 2 * kUnit);
-    const auto reduce = [&](int* in, int* out) {
-      constexpr size_t kCount = 300'000;
-      Put(in, std::vector<int>(kCount, rank + 1));
-      EXPECT_NCCL(ncclAllReduce(in, out, kCount, ncclInt32, ncclSum, comm, UsualStream()));
-      EXPECT_NCCL(Finish(comm));
-      EXPECT_EQ(Get(out, kCount), std::vector<int>(kCount, 3));
-    };
+    const auto reduce = [&](int* in, int* out) { ReduceOfTwo(comm, rank, in, out, 300'000); };
     reduce(border - 1000, border - 1000);
     {
       const TestWindow window(comm, memory.size(), memory.data());
